@@ -36,21 +36,18 @@ class Inside:
             and not is_value_of_library(type(value))
             and has(name)
         }
-        self.holder: dict[str, str] = {}
-        """For each such name, the last name whose value was found to hold its object."""
-        self.holders: dict[str, set[str]] = {}
-        """For each such name, all of these."""
+        self.holders: dict[str, list[str]] = {}
+        """For each such name, the names whose values hold its object."""
 
     def meet(self, holder: str, ids: Container[int]) -> None:
         """Take note of the objects of a value that was pickled."""
-        found = [name for name, one in self._ids.items() if one in ids and name != holder]
-        self.holder.update(dict.fromkeys(found, holder))
-        for name in found:
-            self.holders.setdefault(name, set()).add(holder)
+        for name, one in self._ids.items():
+            if one in ids and name != holder:
+                self.holders.setdefault(name, []).append(holder)
 
     def trained(self, updated: Collection[int]) -> list[str]:
         """Return the other models with parameters that optimizers update, given by their ids."""
-        others = [name for name in self._ids if name not in self.holder] if updated else []
+        others = [name for name in self._ids if name not in self.holders] if updated else []
         models = {name: value for name in others if is_model(value := self._space[name])}
         return [
             name

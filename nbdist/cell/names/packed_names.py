@@ -215,10 +215,10 @@ class _Trip:
     def _pack_along(self) -> None:
         """Pack the names whose objects are pickled anyway, inside of other values."""
         known, inside = self._known, self._inside
-        along = inside.lacking(inside.holder, known, self._ask)
+        along = inside.lacking(inside.holders, known, self._ask)
         along = self._lacking([name for name in along if name not in self._seen])
         for name in along:
-            holder = inside.holder[name]
+            holder = inside.holders[name][-1]
             reads, mentions = known.reads(holder), known.mentions(holder)
             known.found(name, reads, mentions, known.by_code(holder))
         self._along.update(along)

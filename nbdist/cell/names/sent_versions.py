@@ -272,7 +272,8 @@ class Known:
         """Yield the names, and their values, that have this object, and that a value holds."""
         parts = self._versions[name].parts
         for other, known in self._versions.items():
-            inside = (name in known.holders or other in parts) and one is not None  # it is gone
+            # An object that is gone is None.
+            inside = one is not None and (name in known.holders or other in parts)
             if inside and known.has(one) and not known.drifted and self.follows(other):
                 yield other, known.held.value()
 

@@ -60,16 +60,15 @@ class Parts:
 
     def add_inside(self, name: str, value: object) -> None:
         """Add what the value of a name holds, after all values themselves."""
-        for part, path in inside(value):
-            self._found.setdefault(id(part), (part, (name, INSIDE, path)))
-            if type(part) in CONTAINERS:
-                self.containers.add(id(part))
-        self._places = None
+        self._add_held(inside(value), name, INSIDE)
 
     def add_attributes(self, name: str, model: object) -> None:
-        """Add what the modules of a model have as attributes, after what has a name of its own."""
-        for part, path in in_attributes(model):
-            self._found.setdefault(id(part), (part, (name, OF_MODEL, path)))
+        """Add what the modules of a model have as attributes, after all values themselves."""
+        self._add_held(in_attributes(model), name, OF_MODEL)
+
+    def _add_held(self, parts: Iterable[tuple[object, str]], name: str, how: str) -> None:
+        for part, path in parts:
+            self._found.setdefault(id(part), (part, (name, how, path)))
             if type(part) in CONTAINERS:
                 self.containers.add(id(part))
         self._places = None
