@@ -9,6 +9,8 @@ import pytest
 from tests.helpers.notebook import new_ranks, on_ranks
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.helpers.kernel import Kernel
 
 NEWER = (
@@ -142,6 +144,25 @@ def test_a_plain_cell_says_that_ranks_have_changed_what_it_reads(notebook: Kerne
     on_ranks(notebook, "trained = torch.nn.Linear(1, 1)", "--return trained")
     on_ranks(notebook, "print(trained.training)")
     assert notebook.run("print(trained.training)").text == "True\n"
+
+
+def test_ranks_that_are_busy_are_not_said_to_have_changed_what_was_returned(
+    notebook: Kernel, tmp_path: Path
+) -> None:
+    on_ranks(notebook, "given = [rank]", "--return given")
+    ends = tmp_path / "ends"
+    waits = f"""
+        import os, time
+        while not os.path.exists({str(ends)!r}):
+            time.sleep(0.01)
+        given.append(5)
+    """
+    on_ranks(notebook, waits, "--async")
+    assert notebook.run("print(given)").text == "[0]\n", "nothing has changed so far"
+    ends.touch()
+    notebook.run("import nbdist\nnbdist.jobs()[-1].wait()")
+    told = notebook.run("print(given)").text
+    assert "own `given` ([0] here, [0, 5] on rank 0); cells have changed it" in told
 
 
 def test_names_that_only_ranks_have_are_told_after_a_name_error(notebook: Kernel) -> None:

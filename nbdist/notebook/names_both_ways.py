@@ -178,7 +178,7 @@ class Names:
         left_alone
             Names which the notebook had left alone until the cell that reads them.
         idle
-            Whether the ranks were idle, and so have compared the values.
+            Whether no cell is running or waiting, whose changes a later look would have to find.
         """
         there, found = self._known.there, {}
         for name in names:
@@ -192,7 +192,9 @@ class Names:
             ):
                 found[name] = text_of(space[name])
         if idle:
-            there.looked(names)
+            # A rank may still be at the end of its cell, and has compared nothing.
+            busy = {name for each in looks.values() for name, one in each.items() if one.busy}
+            there.looked(name for name in names if name not in busy)
         return found
 
     def forget(self, space: Mapping[str, Any]) -> None:

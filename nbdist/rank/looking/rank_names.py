@@ -145,12 +145,14 @@ class Names:
 
     def _look(self, name: str, value: Any, idle: bool) -> Look:
         version, given = self._version(name), self._returned.get(name)
+        if given is not None and not given.held.holds(value):
+            given = None
         if not idle:
             text = text_of(value) if type(value) in PLAIN else ""
-            return Look(version, not version, value=text, busy=True)
+            return Look(version, not version and given is None, value=text, busy=True)
         settled = gpu.settled()  # else to read it would wait for the GPU
         changed, graded = not version, False
-        if given is None or not given.held.holds(value):
+        if given is None:
             given = self._brought.get(name) if version else None
         if given is not None:
             known = given.contents if settled else None
