@@ -165,6 +165,15 @@ def test_ranks_that_are_busy_are_not_said_to_have_changed_what_was_returned(
     assert "own `given` ([0] here, [0, 5] on rank 0); cells have changed it" in told
 
 
+def test_a_change_that_the_notebook_takes_back_is_told(notebook: Kernel) -> None:
+    notebook.run("back = [1]")
+    on_ranks(notebook, "back = [1, 2]")
+    assert notebook.run("back.append(2)").text == "", "both ends have the same"
+    notebook.run("back.pop()")
+    told = on_ranks(notebook, "print(back)").text
+    assert "`back` got the value [1] in the notebook after a cell had assigned [1, 2]" in told
+
+
 def test_names_that_only_ranks_have_are_told_after_a_name_error(notebook: Kernel) -> None:
     on_ranks(notebook, "loss = 0.5\nif rank == 1:\n    mine = 2")
     cell = notebook.run("print(loss)", check=False)

@@ -1164,4 +1164,69 @@ items.append(9)
 print(Net.items, Net.scale)
 """,
     ),
+    "edits of both ends that the notebook takes back": (
+        "ranks: an object that was back in the state that was sent seemed not to have changed",
+        """
+# %%
+class Conf:
+    lr = 1
+items, conf = [1], [Conf()]
+# %% observes
+items.append(2)
+Conf.lr = 2
+print(items, conf[0].lr)
+# %%
+items.pop()
+Conf.lr = 1
+# %% observes
+print(items)
+# %% observes
+print(conf[0].lr)
+""",
+    ),
+    "gradients of both ends that the notebook takes away": (
+        "ranks: a model without gradients, as it was sent, seemed not to have changed",
+        """
+# %%
+import torch
+head = torch.nn.Linear(1, 1, bias=False)
+with torch.no_grad():
+    head.weight.fill_(0)
+# %% observes
+head.weight.grad = head.weight.detach() * 0 + 100
+print(int(head.weight.item()))
+# %%
+head.zero_grad()
+# %% observes
+print(int(0 if head.weight.grad is None else head.weight.grad.item()))
+""",
+    ),
+    "a class with the notebook's own metaclass": (
+        "script: what the notebook's functions computed for it was taken as made by a library",
+        """
+# %%
+def b(x): return 17
+def c(x): return 14
+class Meta(type):
+    pass
+class Net(metaclass=Meta):
+    k = b(2)
+# %%
+class Net(metaclass=Meta):
+    k = c(2) + 0
+# %% observes
+print(Net.k)
+# %%
+calls = []
+def count(x):
+    calls.append(x)
+    return len(calls)
+class Net(metaclass=Meta):
+    k = count(2)
+# %%
+count(3)
+# %% observes
+print(Net.k)
+""",
+    ),
 }

@@ -19,7 +19,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from tests.helpers.program_forms import HELD, IN_PLACE, INFINITE, MISC, NAMES, READ, SHOW
+from tests.helpers.program_forms import ALSO, HELD, IN_PLACE, INFINITE, MISC, NAMES, READ, SHOW
 
 
 @dataclass(frozen=True)
@@ -328,8 +328,8 @@ class Writer:
         own = [n for n in names if any(n in self.reach(o) for o in self.made_there())]
         name = self.one_of(self.one_of([names, held or names, own or held or names]))
         kind = self.things[name].kind
-        if kind == "module" and self.chance(2):
-            kind = "graded"
+        if kind in ALSO and self.chance(2):
+            kind = ALSO[kind]
         return name, IN_PLACE[kind].format(name, self.new_number())
 
     def made_there(self) -> list[str]:

@@ -247,7 +247,8 @@ class ClassComparison:
         if (self._kind != "other" and not self._by_library) or not isinstance(node, ast.Call):
             return False
         makers = [type(self._cls), *(b for b in self._cls.__mro__ if b.__module__ != "__main__")]
-        places = {each.__module__.partition(".")[0] for each in makers} - {"builtins"}
+        places = {each.__module__.partition(".")[0] for each in makers}
+        places -= {"builtins", "__main__"}
         try:
             place = str(getattr(self._whole.find(node.func, self._local), "__module__", ""))
             given = [*node.args, *(each.value for each in node.keywords)]

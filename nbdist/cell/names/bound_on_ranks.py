@@ -82,6 +82,11 @@ class BoundOnRanks:
             if name in self._then:
                 self._then[name] = _Then(GONE, None)
 
+    def look_at(self, name: str, value: object) -> None:
+        """Record whether the notebook has changed a value, which may get back to what it was."""
+        if self.is_newer(name, value):
+            self._then[name] = _Then(GONE, None)
+
     def returned(self, name: str, space: Mapping[str, Any]) -> None:
         """Record that the notebook has got the ranks' value."""
         self.settle(name, space)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from nbdist.rank.values.held import Contents, Held
+
+Moved = Literal["", "graded", "changed"]
+"""What the notebook has changed in an object: the gradients alone, or anything else."""
 
 
 @dataclass
@@ -17,6 +21,8 @@ class Version:
     contents: Contents | None
     edits: int = 0
     drifted: bool = False
+    moved: Moved = ""
+    """What the notebook was seen to have changed, after which the object may have got back."""
     differing: list[Held] = field(default_factory=list)
     """What in the value has changed without being sent with it."""
     reads: dict[str, None] = field(default_factory=dict)
@@ -42,6 +48,15 @@ class Version:
     def token(self) -> str:
         """The name of this version, in questions to ranks."""
         return f"{self.id}:{self.edits}"
+
+    def moves(self, value: object) -> Moved:
+        """Return what the notebook has changed since the value was sent or last told of."""
+        if self.contents is None:
+            return ""
+        if self.moved == "changed" or not self.contents.same(value):
+            return "changed"
+        graded = not self.drifted and self.contents.gradients() == "other"
+        return "graded" if graded else self.moved
 
     def has(self, one: object) -> bool:
         """Whether this is the value of the name, or inside of it."""

@@ -91,16 +91,15 @@ class Known:
             made = self._versions[name] = Version(next(self._objects), Held(value), contents(value))
             made.inside = self._inside(made, value)
             return made.token, "" if known is None else "bound"
-        if not self._moved(known, value):
-            return known.token, ""
-        if known.contents is not None and known.contents.same(value):
-            return known.token, "graded"
+        how = known.moves(value)
+        if how != "changed":
+            return known.token, how
         if known.drifted or not self.follows(name):
             moved = [] if known.contents is None else known.contents.differing(value)
             told = known.differing
             new = [Held(one) for one in moved if not any(each.holds(one) for each in told)]
             known.differing = [*told, *new]
-            known.drifted, known.contents = True, contents(value)
+            known.drifted, known.moved, known.contents = True, "", contents(value)
             return known.token, "drifted"
         self.renew(name, value)
         return known.token, "edited"
@@ -111,7 +110,8 @@ class Known:
         What its code was found to read stands until it is packed or read anew.
         """
         known = self._versions[name]
-        known.edits, known.drifted, known.contents = known.edits + 1, False, contents(value)
+        known.edits, known.drifted, known.moved = known.edits + 1, False, ""
+        known.contents = contents(value)
         known.inside_before, known.inside = known.inside, self._inside(known, value)
         known.differing = []
         return known.token
@@ -132,7 +132,8 @@ class Known:
 
     def sent_gradients(self, name: str, value: object) -> None:
         """Record that the ranks that have not trained this model get its present gradients."""
-        self._versions[name].contents = contents(value)
+        known = self._versions[name]
+        known.moved, known.contents = "", contents(value)
 
     def returned(self, name: str, value: object) -> None:
         """Record that a name's value came from the ranks, so that it need not be sent to them."""
@@ -163,16 +164,7 @@ class Known:
     def changed(self, name: str, value: object) -> bool:
         """Return whether ranks may have another version of `name` than this value."""
         known = self._versions.get(name)
-        return known is None or not known.held.holds(value) or self._moved(known, value)
-
-    @staticmethod
-    def _moved(known: Version, value: object) -> bool:
-        """Return whether the notebook has changed an object since it was sent or last told of."""
-        if known.contents is None:
-            return False
-        if not known.contents.same(value):
-            return True
-        return not known.drifted and known.contents.gradients() == "other"
+        return known is None or not known.held.holds(value) or bool(known.moves(value))
 
     def unchanged(self, name: str, value: object) -> str | None:
         """Return the version sent last if the name still has it; '' if it has another object.
@@ -197,13 +189,18 @@ class Known:
 
         It may have stayed only until the present cell (`left_alone`).
         """
-        if not look.changed or same(value, look):
+        if not look.changed:
+            return False
+        known = self._versions.get(name)
+        self.there.look_at(name, value)
+        if known is not None and known.token == look.version and known.held.holds(value):
+            known.moved = known.moves(value)
+        if same(value, look):
             return False
         if left_alone:
             return True
         if not look.version:
             return self.there.is_older(name, value)
-        known = self._versions.get(name)
         return known is not None and known.token == look.version and not self.changed(name, value)
 
     def kept(self, space: Mapping[str, Any]) -> dict[str, str]:
