@@ -247,12 +247,13 @@ class Writer:
         if thing.kind == "misc":
             forms += thing.parts
         if thing.kind not in ("list", "dict") and self.chance(3):
-            others = self.having(thing.kind) + self.having("class", "configs", "points", "enum")
+            alike = [] if thing.kind in ("int", "own_int") else self.having(thing.kind)
+            others = alike + self.having("class", "configs", "points", "enum")
             forms = ["{0} is " + o for o in others] + [
                 "isinstance({0}, " + o + ")" for o in self.having("class", "configs", "points")
             ]
             forms += ["type({0}) is " + o for o in self.having("class", "configs", "points")]
-            if list(thing.parts) == INFINITE:  # which float object it is has no meaning
+            if list(thing.parts) == INFINITE:  # which float or int it is has no meaning
                 forms = []
             forms = forms or ["{0} is None"]
         if thing.kind == "dict":
