@@ -247,13 +247,14 @@ class Writer:
         if thing.kind == "misc":
             forms += thing.parts
         if thing.kind not in ("list", "dict") and self.chance(3):
+            # Which int object it is has no meaning.
             alike = [] if thing.kind in ("int", "own_int") else self.having(thing.kind)
             others = alike + self.having("class", "configs", "points", "enum")
             forms = ["{0} is " + o for o in others] + [
                 "isinstance({0}, " + o + ")" for o in self.having("class", "configs", "points")
             ]
             forms += ["type({0}) is " + o for o in self.having("class", "configs", "points")]
-            if list(thing.parts) == INFINITE:  # which float or int it is has no meaning
+            if list(thing.parts) == INFINITE:  # which float object it is has no meaning
                 forms = []
             forms = forms or ["{0} is None"]
         if thing.kind == "dict":
@@ -294,7 +295,7 @@ class Writer:
         part, kind = f"{name}[{at}]", thing.parts[at]
         uses = sorted(thing.uses & self.things.keys())
         holder = next((u for u in uses if self.things[u].kind == kind), "")
-        if holder and self.chance(2):
+        if holder and kind != "int" and self.chance(2):  # which int it is has no meaning
             return f"print({part} is {holder})"
         if kind not in READ:
             return f"print(len({name}))"
