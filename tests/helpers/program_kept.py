@@ -1229,4 +1229,23 @@ count(3)
 print(Net.k)
 """,
     ),
+    "functions whose own name is another one": (
+        "ranks: a lambda in a list that was brought before its name was a copy of it",
+        """
+# %%
+f = lambda x: x + 1
+def make():
+    def inner():
+        return 1
+    return inner
+g = make()
+state, table = [f], {"g": g}
+def call(h=f):
+    return h
+# %% observes
+print(state[0](1), table["g"](), call()(2))
+# %% observes
+print(state[0] is f, table["g"] is g, call() is f)
+""",
+    ),
 }

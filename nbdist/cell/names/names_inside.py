@@ -10,9 +10,8 @@ from __future__ import annotations
 from types import BuiltinFunctionType
 from typing import TYPE_CHECKING, Any
 
-from nbdist.cell.names.earlier_cells import HOLD_NOTHING
 from nbdist.cell.names.sent_versions import FIXED
-from nbdist.rank.values.kinds import VALUES, is_value_of_library
+from nbdist.rank.values.kinds import PLAIN, VALUES, is_value_of_library
 from nbdist.rank.values.parts_inside import is_model
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
     from nbdist.cell.names.sent_versions import Known
 
-EQUAL_TO_COPIES = (*FIXED, *HOLD_NOTHING, *VALUES, BuiltinFunctionType)
+EQUAL_TO_COPIES = (*FIXED, *PLAIN, *VALUES, BuiltinFunctionType)
 """Types of values that need not be the same object."""
 
 
