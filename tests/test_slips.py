@@ -174,6 +174,17 @@ def test_a_change_that_the_notebook_takes_back_is_told(notebook: Kernel) -> None
     assert "`back` got the value [1] in the notebook after a cell had assigned [1, 2]" in told
 
 
+def test_a_change_that_the_notebook_takes_back_is_told_if_another_rank_has_it(
+    notebook: Kernel,
+) -> None:
+    notebook.run("partly = [1]")
+    on_ranks(notebook, "if rank == 1:\n    partly.append(2)")
+    notebook.run("partly.append(2)")
+    notebook.run("partly.pop()")
+    told = on_ranks(notebook, "print(partly)").text
+    assert "`partly` was changed in the notebook, but cells have also changed `partly`" in told
+
+
 def test_names_that_only_ranks_have_are_told_after_a_name_error(notebook: Kernel) -> None:
     on_ranks(notebook, "loss = 0.5\nif rank == 1:\n    mine = 2")
     cell = notebook.run("print(loss)", check=False)

@@ -183,6 +183,7 @@ class Names:
         there, found = self._known.there, {}
         for name in names:
             mine, *others = [each[name] for each in looks.values() if name in each] or [Look()]
+            self._known.look_at(name, space[name], (mine, *others))
             # The notebook may have got the value of another rank.
             returned = any(not each.version and not each.changed for each in others)
             if (

@@ -276,7 +276,7 @@ HELD = {
 
 IN_PLACE = {
     "list": "{0}.append({1})",
-    "longer": "{0}[2:] = {0}[2:-1]",
+    "shortened": "{0}[2:] = {0}[2:-1]",
     "dict": "{0}['lr'] = {1}",
     "class": "{0}.scale = {1}",
     "obj": "{0}.n = {1}",
@@ -292,8 +292,8 @@ IN_PLACE = {
 }
 """For each kind, a statement that changes a value in place."""
 
-ALSO = {"list": "longer", "module": "graded"}
-"""For some kinds, another entry of `IN_PLACE`: what makes longer lists shorter, and gradients."""
+ALSO = {"list": "shortened", "module": "graded"}
+"""For some kinds, another entry of `IN_PLACE`: longer lists get shorter, and models get gradients."""
 
 NAMES = {
     "int": ["n", "lr", "width", "seed"],

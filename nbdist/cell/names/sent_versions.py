@@ -184,23 +184,31 @@ class Known:
             return self.there.is_older(name, value)
         return name in self._versions and not self.changed(name, value)
 
+    def look_at(self, name: str, value: object, looks: Iterable[Look]) -> None:
+        """Record that the notebook has changed what cells on some ranks have changed, too.
+
+        Taking its change back makes the ends no more equal.
+        """
+        versions = {look.version for look in looks if look.changed}
+        if not versions:
+            return
+        self.there.look_at(name, value)
+        known = self._versions.get(name)
+        if known is not None and known.token in versions and known.held.holds(value):
+            known.moved = known.moves(value)
+
     def overtaken(self, name: str, value: object, look: Look, *, left_alone: bool = False) -> bool:
         """Whether a rank has a newer value, while the notebook's has stayed as it was.
 
         It may have stayed only until the present cell (`left_alone`).
         """
-        if not look.changed:
-            return False
-        known = self._versions.get(name)
-        self.there.look_at(name, value)
-        if known is not None and known.token == look.version and known.held.holds(value):
-            known.moved = known.moves(value)
-        if same(value, look):
+        if not look.changed or same(value, look):
             return False
         if left_alone:
             return True
         if not look.version:
             return self.there.is_older(name, value)
+        known = self._versions.get(name)
         return known is not None and known.token == look.version and not self.changed(name, value)
 
     def kept(self, space: Mapping[str, Any]) -> dict[str, str]:
